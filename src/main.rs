@@ -1,0 +1,5 @@
+//! The `everturn` program.
+
+fn main() -> std::process::ExitCode {
+    everturn::cli::main(std::env::args_os())
+}

@@ -1,0 +1,4 @@
+mod captured;
+mod fuzz;
+mod requests;
+mod responses;
