@@ -39,6 +39,7 @@ pub(super) enum Disk {
     /// That of this machine.
     Real,
     #[cfg(test)]
+    #[allow(dead_code, reason = "the runs follow")]
     Lossy(lossy::Handle),
 }
 
