@@ -59,7 +59,7 @@ fn wait(shared: &Shared) -> bool {
     let mut asked = lock(&shared.asked);
     asked.busy = false;
     shared.caught_up.notify_all();
-    while !(asked.work && shared.disk.lets_work()) && !asked.stop {
+    while !(asked.stop || asked.work && shared.disk.lets_work()) {
         asked = shared.bell.wait(asked).unwrap_or_else(PoisonError::into_inner);
     }
     asked.work = false;
