@@ -8,7 +8,7 @@
 //! |---|---|---|---|---|
 //! | starting | keep | hold | fail the held, down | hand over all, then the held |
 //! | up | keep, write | sync | down | compare, hand over again |
-//! | down | keep what closes, refuse what opens | fail | stale | compare, hand over again |
+//! | down | keep what closes, refuse what opens | fail | stale | compare, hand over again, sync |
 
 mod memory;
 
@@ -72,8 +72,8 @@ pub enum Output<W> {
         generation: u64,
         /// The last event that must be durable.
         upto: Seq,
-        /// Who waits.
-        waiter: W,
+        /// Who waits; nobody where the journal itself asks.
+        waiter: Option<W>,
     },
     /// Answer a checkpoint.
     Answer {
@@ -227,7 +227,7 @@ impl<W> Ledger<W> {
             match &mut self.mode {
                 Mode::Starting { held } => return held.push((upto, waiter)),
                 Mode::Up { generation } => {
-                    return out.push(Output::Sync { generation: *generation, upto, waiter });
+                    return out.push(Output::Sync { generation: *generation, upto, waiter: Some(waiter) });
                 }
                 Mode::Down { why } => Err(CheckpointFailed(why.clone())),
             }
@@ -236,7 +236,7 @@ impl<W> Ledger<W> {
     }
 
     /// A sync ended.
-    pub fn synced(&mut self, outcome: Result<Seq, Error>, waiter: W, out: &mut Vec<Output<W>>) {
+    pub fn synced(&mut self, outcome: Result<Seq, Error>, waiter: Option<W>, out: &mut Vec<Output<W>>) {
         let outcome = match outcome {
             Ok(upto) => {
                 self.now_durable(upto, out);
@@ -245,7 +245,7 @@ impl<W> Ledger<W> {
             }
             Err(error) => Err(CheckpointFailed(error.to_string())),
         };
-        out.push(Output::Answer { waiter, outcome });
+        out.extend(waiter.map(|waiter| Output::Answer { waiter, outcome }));
     }
 
     fn now_durable(&mut self, upto: Seq, out: &mut Vec<Output<W>>) {
@@ -294,7 +294,7 @@ impl<W> Ledger<W> {
     fn resume(&mut self, generation: u64, held: Vec<(Seq, W)>, out: &mut Vec<Output<W>>) {
         self.mode = Mode::Up { generation };
         out.extend(self.memory.undurable().map(|commit| Output::Write { generation, commit: commit.clone() }));
-        out.extend(held.into_iter().map(|(upto, waiter)| Output::Sync { generation, upto, waiter }));
+        out.extend(held.into_iter().map(|(upto, waiter)| Output::Sync { generation, upto, waiter: Some(waiter) }));
     }
 
     /// Compares what the reopened store has with what was promised, and submits again what is missing.
@@ -312,6 +312,10 @@ impl<W> Ledger<W> {
             return Err(format!("the store ends at {last:?}, and what follows up to {wanted} is not in memory"));
         }
         self.resume(generation, Vec::new(), out);
+        // Whoever waited for it was told that it failed (K-3), and an idle agent asks for no other checkpoint: without
+        // this the end of its last turn would stay unseen until its next one.
+        let last = self.memory.undurable().last().map(Commit::last);
+        out.extend(last.map(|upto| Output::Sync { generation, upto, waiter: None }));
         out.push(Output::Up);
         Ok(())
     }

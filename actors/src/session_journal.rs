@@ -44,8 +44,8 @@ pub(crate) enum Message {
     Repair { events: Vec<EventBody>, reply: Reply<Result<Appended, AppendError>> },
     /// What the store says.
     Store(StoreNews),
-    /// A sync ended.
-    Synced { outcome: Result<Seq, Error>, reply: Reply<Durable> },
+    /// A sync ended; nobody waited for one that the journal asked for itself.
+    Synced { outcome: Result<Seq, Error>, reply: Option<Reply<Durable>> },
     /// Committed events from now on.
     Subscribe { reply: Reply<(Seq, mpsc::Receiver<Committed>)> },
     /// Tell the agent of every commit and of the store's health; must not block.

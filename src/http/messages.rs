@@ -264,7 +264,11 @@ async fn at_rest(handle: &AgentHandle) -> Option<String> {
             return Some(fault);
         }
         let mut durable = handle.durable().await;
-        let Ok(next) = handle.snapshot().await.map(|snapshot| snapshot.view.next_seq()) else { return None };
+        let next = match handle.snapshot().await {
+            Ok(snapshot) => snapshot.view.next_seq(),
+            Err(OpError::Disposed) => return None,
+            Err(error) => return Some(error.to_string()),
+        };
         let all = durable.wait_for(|durable| durable.map_or(Seq(0), Seq::next) >= next);
         match tokio::time::timeout(IDLE_DURABLE_WAIT, all).await {
             // Where a checkpoint failed and the store did not, the next one covers it; an idle agent may have none.

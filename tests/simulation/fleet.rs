@@ -56,7 +56,7 @@ pub(crate) struct Fleet {
     generation: u64,
     incarnation: u64,
     flight: Option<(Vec<Commit>, bool)>,
-    asked: BTreeMap<WaiterId, (usize, Epoch, Waiter)>,
+    asked: BTreeMap<WaiterId, (usize, Epoch, Option<Waiter>)>,
     writers: BTreeMap<Writer, usize>,
     jobs: VecDeque<(u64, usize, Epoch, Job)>,
     down: bool,
@@ -157,7 +157,8 @@ impl Fleet {
                     let session = self.lives[at].plug().session.clone();
                     // K-2: it is on stable storage, whoever says so. A store may be opened anew between the reading of a
                     // log and its CP-B, and lack what was read: that is why the keeper looks at the end of it then.
-                    if waiter.who != Who::Keeper && self.store.durable_seq(&session) < Some(durable) {
+                    let keeper = waiter.as_ref().is_some_and(|waiter| waiter.who == Who::Keeper);
+                    if !keeper && self.store.durable_seq(&session) < Some(durable) {
                         return Err(Broken::new("K-2", format!("event {durable} of {session} is answered as durable")));
                     }
                     let outcome = Ok(durable);

@@ -63,7 +63,7 @@ pub(crate) enum Parcel {
     Pool { batch: u64, input: tool_pool::Input },
     Desk(DeskIn),
     News { epoch: Epoch, news: StoreNews },
-    Synced { epoch: Epoch, outcome: Result<Seq, everturn_storage::store::Error>, waiter: Waiter },
+    Synced { epoch: Epoch, outcome: Result<Seq, everturn_storage::store::Error>, waiter: Option<Waiter> },
 }
 
 /// Work that ends whenever it likes.

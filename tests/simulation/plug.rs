@@ -34,7 +34,7 @@ pub(crate) enum Ask {
     Sync {
         generation: u64,
         upto: Seq,
-        waiter: Waiter,
+        waiter: Option<Waiter>,
     },
     Enroll,
     Withdraw,
@@ -262,7 +262,7 @@ impl Life {
         if told.is_err() { self.die() } else { Ok(()) }
     }
 
-    pub(crate) fn synced(&mut self, epoch: Epoch, outcome: Result<Seq, Error>, waiter: Waiter) -> Verdict {
+    pub(crate) fn synced(&mut self, epoch: Epoch, outcome: Result<Seq, Error>, waiter: Option<Waiter>) -> Verdict {
         if self.plug().ledger.epoch() != epoch || self.plug().stage == Stage::Reading {
             return Ok(());
         }

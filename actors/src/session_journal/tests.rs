@@ -18,6 +18,7 @@ struct Bench {
     store: MemoryStore,
     link: StoreLink,
     health: tokio::sync::watch::Receiver<Option<String>>,
+    durable: watch::Sender<Option<Seq>>,
 }
 
 async fn bench() -> Bench {
@@ -28,7 +29,7 @@ async fn bench() -> Bench {
     let args = JournalStoreArgs { store: Arc::new(store.clone()), incarnation: 0, gate: Arc::default(), health: tell };
     let (actor, _) = Actor::spawn(None, JournalStore, args).await.expect("starts");
     link.point_at(actor);
-    Bench { store, link, health }
+    Bench { store, link, health, durable: watch::Sender::new(None) }
 }
 
 fn header(session: &str) -> SessionHeader {
@@ -53,7 +54,7 @@ impl Bench {
             epoch: Epoch(1),
             header: Arc::new(header(session)),
             view: LogState::empty(SessionId::trusted(session)),
-            durable: watch::Sender::new(None),
+            durable: self.durable.clone(),
             store: self.link.clone(),
             world: Arc::new(TestWorld::new("w")),
         };
@@ -191,6 +192,27 @@ async fn a_failed_store_gets_back_what_it_lost() {
     assert_eq!(bench.store.durable_seq(&SessionId::trusted("s")), Some(Seq(3)));
     let events: Vec<_> = bench.store.read(&SessionId::trusted("s"), Seq(0), 100, 1 << 20).expect("reads");
     assert_eq!(events.iter().map(|stored| stored.first.0).collect::<Vec<_>>(), [0, 2, 3]);
+}
+
+/// K-3: once the store works again, the journal makes durable by itself what a failed checkpoint left behind. An idle
+/// agent asks for no other checkpoint, and who reads its log is shown durable events only.
+#[tokio::test(start_paused = true)]
+async fn what_a_failed_checkpoint_left_behind_becomes_durable_unasked() {
+    let mut bench = bench().await;
+    let (journal, _) = bench.journal("s").await;
+    append(&journal, 1, vec![opened(), queued("a")], AppendClass::Opening).await.expect("committed");
+    settled(&journal, 1).await.expect("durable");
+    let mut durable = bench.durable.subscribe();
+    append(&journal, 1, vec![removed("a")], AppendClass::Closing).await.expect("committed");
+    bench.store.fail_sync(1, Fault::Io);
+    bench.store.lose_on_reopen(None);
+    settled(&journal, 2).await.expect_err("the sync failed");
+    bench.until_down().await;
+    bench.until_up().await;
+    let unasked = durable.wait_for(|durable| *durable == Some(Seq(2)));
+    let unasked = tokio::time::timeout(std::time::Duration::from_secs(60), unasked).await;
+    unasked.expect("it becomes durable").expect("the journal lives");
+    assert_eq!(bench.store.durable_seq(&SessionId::trusted("s")), Some(Seq(2)));
 }
 
 /// A full disk stays full over several tries to open the store; work goes on by itself when there is space.

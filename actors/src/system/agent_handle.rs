@@ -227,9 +227,13 @@ impl AgentHandle {
 
     /// The fold of the log as it is now.
     pub async fn snapshot(&self) -> Result<Snapshot, OpError> {
-        let live = self.live().await?;
-        let (view, durable) = read::view(&live).await.ok_or_else(died)?;
-        Ok(Snapshot { session: self.slot.session.clone(), view, durable })
+        loop {
+            let live = self.live().await?;
+            if let Some((view, durable)) = read::view(&live).await {
+                return Ok(Snapshot { session: self.slot.session.clone(), view, durable });
+            }
+            drop(self.slot.other_than(&live).await);
+        }
     }
 
     /// Runs exclusive work that is no turn (3.3). `BUSY` unless the agent is idle. The work has to watch its signal,
