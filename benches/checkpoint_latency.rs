@@ -38,6 +38,10 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const EVENTS: usize = 20;
 const EVENT_BYTES: usize = 400;
 const SESSIONS: [usize; 3] = [1, 64, 1_000];
@@ -138,11 +142,12 @@ fn raw(c: &mut Criterion) {
     let _ = std::fs::remove_dir_all(dir);
 }
 
-async fn checkpoints(journal: &Journal, times: u64) -> Vec<Duration> {
-    let mut seen = Vec::new();
+async fn checkpoints(journal: Arc<Journal>, times: u64) -> Vec<Duration> {
+    let events = events();
+    let mut seen = Vec::with_capacity(times as usize);
     for _ in 0..times {
         let asked = Instant::now();
-        let appended = journal.append(events()).await.expect("the journal takes it");
+        let appended = journal.append(events.clone()).await.expect("the journal takes it");
         journal.checkpoint(appended.last).await.expect("the disk takes it");
         seen.push(asked.elapsed());
     }
@@ -161,7 +166,7 @@ fn journal(c: &mut Criterion) {
             let journals = Journals::start(Arc::new(store), world).await.expect("the actors start");
             let create = |n| journals.create(SessionId::trusted(format!("session-{n}")));
             let all = join_all((0..sessions).map(create)).await;
-            let all: Vec<Journal> = all.into_iter().map(|journal| journal.expect("a session is made")).collect();
+            let all: Vec<_> = all.into_iter().map(|journal| Arc::new(journal.expect("a session is made"))).collect();
             (journals, all)
         });
         let (mut seen, mut total) = (Seen::default(), Duration::ZERO);
@@ -169,10 +174,12 @@ fn journal(c: &mut Criterion) {
             bench.iter_custom(|iters| {
                 let times = iters.div_ceil(sessions as u64);
                 let began = Instant::now();
-                let latencies = runtime.block_on(join_all(all.iter().map(|journal| checkpoints(journal, times))));
+                // A task each, as drivers are.
+                let tasks = all.iter().map(|journal| runtime.spawn(checkpoints(Arc::clone(journal), times)));
+                let latencies = runtime.block_on(join_all(tasks.collect::<Vec<_>>()));
                 let spent = began.elapsed();
                 total += spent;
-                seen.0.extend(latencies.into_iter().flatten());
+                seen.0.extend(latencies.into_iter().flat_map(|task| task.expect("no checkpoint panics")));
                 spent.mul_f64(iters as f64 / (times * sessions as u64) as f64)
             });
         });

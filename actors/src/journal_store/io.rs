@@ -9,6 +9,7 @@ use everturn_storage::{
 use ractor::ActorRef;
 use std::{
     collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
 };
 
@@ -34,11 +35,15 @@ pub(super) fn spawn(
     died: impl FnOnce(String) -> Message + Send + 'static,
 ) {
     let me = me.clone();
-    let task = tokio::task::spawn_blocking(work);
-    tokio::spawn(async move {
-        let message = match task.await {
+    // A task that waited for the thread would be one more hop on the way of every checkpoint.
+    tokio::task::spawn_blocking(move || {
+        let message = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(message) => message,
-            Err(error) => died(format!("the store's own code died: {error}")),
+            Err(panic) => {
+                let why = panic.downcast_ref::<String>().map(String::as_str);
+                let why = why.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given");
+                died(format!("the store's own code died: {why}"))
+            }
         };
         // The actor may be gone; its successor opens the store anew.
         drop(me.cast(message));
