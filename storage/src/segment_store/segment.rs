@@ -10,7 +10,10 @@ use super::{
     frame,
     home::failed,
 };
-use crate::store::{Error, Result};
+use crate::{
+    limits::ZERO_STEP_BYTES,
+    store::{Error, Result},
+};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -162,6 +165,9 @@ pub(super) fn make_spare(disk: &Disk, dir: &Path, len: u64) -> Result<()> {
             let n = zeroes.len().min((len - at) as usize);
             file.write_all_at(&zeroes[..n], at)?;
             at += n as u64;
+            if at.is_multiple_of(ZERO_STEP_BYTES) {
+                file.sync_data()?;
+            }
         }
         file.sync_all()?;
         disk.rename(&draft, &path)?;
