@@ -9,6 +9,7 @@ use super::{
     outside::Mood,
     plants::Plant,
     plug::{Ask, Plug, Stage},
+    run::{Program, chance_of, shorten},
 };
 use everturn_actors::{
     group_commit::{GroupCommit, GroupLimits, Input, Output, WaiterId, Writer},
@@ -440,13 +441,28 @@ impl Fleet {
     }
 }
 
+/// Everything that the seed says.
+pub(crate) fn whole() -> Program {
+    (0..u32::try_from(STEPS).unwrap()).collect()
+}
+
 /// One run of a seed.
 pub(crate) fn run(seed: u64, plant: StorePlant) -> Result<Fleet, Broken> {
+    run_program(seed, plant, &whole())
+}
+
+/// One run with only these steps of the seed.
+pub(crate) fn run_program(seed: u64, plant: StorePlant, program: &[u32]) -> Result<Fleet, Broken> {
     let mut fleet = Fleet::new(seed, plant);
     let deaths = [2, 8, 30][usize::try_from(seed % 3).unwrap()];
-    for _ in 0..STEPS {
+    for step in program {
+        fleet.chance = chance_of(seed, *step);
+        for (life, nth) in fleet.lives.iter_mut().zip(1..) {
+            life.chance = chance_of(seed.wrapping_add(nth), *step);
+        }
         fleet.something(deaths)?;
     }
+    fleet.chance = Chance::new(seed);
     fleet.faults = false;
     for life in &mut fleet.lives {
         life.faults = false;
@@ -457,4 +473,9 @@ pub(crate) fn run(seed: u64, plant: StorePlant) -> Result<Fleet, Broken> {
     fleet.settle_down()?;
     fleet.finally()?;
     Ok(fleet)
+}
+
+/// The shortest program found that still breaks the same rule.
+pub(crate) fn shrink(seed: u64, plant: StorePlant, rule: &str) -> Program {
+    shorten(whole(), |program| run_program(seed, plant, program).is_err_and(|broken| broken.rule == rule))
 }

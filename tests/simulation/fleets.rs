@@ -2,7 +2,8 @@
 
 use super::{
     fleet::{self, StorePlant},
-    number,
+    judge::Broken,
+    number, program_asked,
 };
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -27,10 +28,7 @@ fn fleets_break_nothing() {
                     inputs.fetch_add(fleet.inputs(), Ordering::Relaxed);
                     crashes.fetch_add(fleet.crashes, Ordering::Relaxed);
                 }
-                Err(broken) => panic!(
-                    "seed {seed}: {} broken: {}\nagain: EVERTURN_FLEET_SEED={seed} cargo test --test simulation fleet_again",
-                    broken.rule, broken.why
-                ),
+                Err(broken) => report(seed, &broken),
             }
         }
     };
@@ -44,12 +42,26 @@ fn fleets_break_nothing() {
     assert!(crashes >= inputs / 300, "only {crashes} crashes: the simulation is too kind");
 }
 
-/// Runs one fleet again.
+/// Prints how to see it again, and the shortest program that still shows it.
+fn report(seed: u64, broken: &Broken) -> ! {
+    let program = fleet::shrink(seed, StorePlant::None, broken.rule);
+    let kept: Vec<String> = program.iter().map(ToString::to_string).collect();
+    panic!(
+        "seed {seed}: {} broken: {}\nagain: EVERTURN_FLEET_SEED={seed} cargo test --test simulation fleet_again\n\
+         shorter, {} steps: EVERTURN_FLEET_SEED={seed} EVERTURN_SIM_STEPS={} cargo test --test simulation fleet_again",
+        broken.rule,
+        broken.why,
+        program.len(),
+        kept.join(",")
+    )
+}
+
+/// Runs one fleet again, with only the steps of `EVERTURN_SIM_STEPS` when it is set.
 #[test]
 fn fleet_again() {
     let Ok(seed) = std::env::var("EVERTURN_FLEET_SEED") else { return };
     let seed = seed.parse().expect("EVERTURN_FLEET_SEED is a number");
-    if let Err(broken) = fleet::run(seed, StorePlant::None) {
+    if let Err(broken) = fleet::run_program(seed, StorePlant::None, &program_asked(fleet::whole)) {
         panic!("seed {seed}: {} broken: {}", broken.rule, broken.why);
     }
 }
@@ -65,4 +77,16 @@ fn planted_bugs_of_the_store_are_caught() {
         }
     }
     assert!(missed.is_empty(), "not caught: {missed:?}");
+}
+
+/// A fleet that fails gets much shorter too, and still fails for the same reason.
+#[test]
+fn failures_of_fleets_shrink() {
+    let plant = StorePlant::AckBeforeSync;
+    let (seed, broken) =
+        (1..=2_000).find_map(|seed| Some((seed, fleet::run(seed, plant).err()?))).expect("it is caught");
+    let program = fleet::shrink(seed, plant, broken.rule);
+    println!("seed {seed}: {} steps of {}", program.len(), fleet::whole().len());
+    assert!(program.len() <= fleet::whole().len() / 4, "{} steps are left", program.len());
+    assert!(fleet::run_program(seed, plant, &program).is_err_and(|again| again.rule == broken.rule));
 }

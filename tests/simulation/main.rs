@@ -49,6 +49,14 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+/// The steps of `EVERTURN_SIM_STEPS`, or all of them.
+fn program_asked(whole: impl FnOnce() -> run::Program) -> run::Program {
+    match std::env::var("EVERTURN_SIM_STEPS") {
+        Ok(steps) => steps.split(',').map(|step| step.parse().expect("EVERTURN_SIM_STEPS are numbers")).collect(),
+        Err(_) => whole(),
+    }
+}
+
 /// Prints how to see it again, and the shortest program that still shows it.
 fn report(seed: u64, broken: &judge::Broken) -> ! {
     let program = run::shrink(seed, Plant::None, broken.rule);
@@ -112,10 +120,7 @@ fn millions_of_inputs_break_nothing() {
 fn replay() {
     let Ok(seed) = std::env::var("EVERTURN_SIM_SEED") else { return };
     let seed = seed.parse().expect("EVERTURN_SIM_SEED is a number");
-    let program = match std::env::var("EVERTURN_SIM_STEPS") {
-        Ok(steps) => steps.split(',').map(|step| step.parse().expect("EVERTURN_SIM_STEPS are numbers")).collect(),
-        Err(_) => run::whole(),
-    };
+    let program = program_asked(run::whole);
     if let Err(broken) = run::run_program(seed, Plant::None, &program) {
         panic!("seed {seed}: {} broken: {}", broken.rule, broken.why);
     }

@@ -37,7 +37,7 @@ pub(crate) fn run_program(seed: u64, plant: Plant, program: &[u32]) -> Result<Li
     life.start_desk()?;
     let deaths = deaths(seed);
     for step in program {
-        life.chance = Chance::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ (u64::from(*step) << 20));
+        life.chance = chance_of(seed, *step);
         something(&mut life, deaths)?;
     }
     life.chance = Chance::new(seed);
@@ -64,10 +64,13 @@ pub(crate) fn run_program(seed: u64, plant: Plant, program: &[u32]) -> Result<Li
     Ok(life)
 }
 
-/// The shortest program found that still breaks the same rule: pieces are left out, ever smaller ones, until none can be.
+/// The shortest program found that still breaks the same rule.
 pub(crate) fn shrink(seed: u64, plant: Plant, rule: &str) -> Program {
-    let mut program = whole();
-    let breaks = |program: &[u32]| run_program(seed, plant, program).is_err_and(|broken| broken.rule == rule);
+    shorten(whole(), |program| run_program(seed, plant, program).is_err_and(|broken| broken.rule == rule))
+}
+
+/// Leaves pieces out, ever smaller ones, until none can be.
+pub(crate) fn shorten(mut program: Program, breaks: impl Fn(&[u32]) -> bool) -> Program {
     let (mut piece, mut runs) = (program.len() / 2, 0);
     while piece > 0 && runs < SHRINK_RUNS {
         let mut at = 0;
@@ -80,6 +83,11 @@ pub(crate) fn shrink(seed: u64, plant: Plant, rule: &str) -> Program {
         piece /= 2;
     }
     program
+}
+
+/// The chance of one step of a seed: the same whichever other steps are left out.
+pub(crate) fn chance_of(seed: u64, step: u32) -> Chance {
+    Chance::new(seed.wrapping_mul(0x2545_F491_4F6C_DD1D) ^ (u64::from(step) << 20))
 }
 
 /// 256: without parked items, nothing eligible waits at quiescence.
