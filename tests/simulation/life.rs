@@ -355,7 +355,7 @@ impl Life {
         self.disk.open(self.plant)?;
         self.judge.reborn(&self.disk.state)?;
         self.machine = Machine::new();
-        let auto = self.chance.permille(700);
+        let auto = self.mood == Mood::Told || self.chance.permille(700);
         self.desk = DeskPort::new(&self.disk, auto);
         self.start_desk()
     }

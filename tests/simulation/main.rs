@@ -22,6 +22,8 @@ mod life;
 mod outside;
 mod plants;
 mod plug;
+mod programs;
+mod reference;
 mod run;
 mod steps;
 mod windows;

@@ -1,7 +1,7 @@
 //! The outside world of a simulated agent: a model and tools that do whatever chance says, and the memory of what
 //! really happened out there, which no crash wipes.
 
-use super::chance::Chance;
+use super::{chance::Chance, programs::Said};
 use everturn_actors::{
     ports::tool::{ToolFailure, ToolNotes, ToolOutput},
     tool_pool::types::{BodyEnd, Shape},
@@ -23,6 +23,8 @@ pub(crate) enum Mood {
     Kind,
     /// Two steps with tools, then an answer.
     Script,
+    /// What a program says (249).
+    Told,
 }
 
 /// How an attempt really ended, for the judge.
@@ -153,6 +155,33 @@ fn scripted(mut talk: Talk, id: u64) -> Settlement {
     }
 }
 
+/// What a program lets the model say.
+pub(crate) fn told(said: Said, id: u64) -> Settlement {
+    let mut talk = Talk { chunks: Vec::new(), blocks: Vec::new() };
+    match said {
+        Said::Answer => {
+            talk.text("all is well", true);
+            finished(talk, Finish::Stop, FinishLabel::Stop, id)
+        }
+        Said::TooLong => {
+            talk.text("too long", true);
+            finished(talk, Finish::MaxTokens, FinishLabel::MaxTokens, id)
+        }
+        Said::Calls(calls) => {
+            (0..calls).for_each(|n| talk.call(&format!("call-{n}"), "write", "{}"));
+            finished(talk, Finish::ToolUse, FinishLabel::ToolUse, id)
+        }
+        Said::Refused => failed_with(talk, FailedBy::Provider, code::AUTH, id),
+        Said::Busy => failed_with(talk, FailedBy::Provider, code::RATE_LIMIT, id),
+        Said::Cut { prefix } => {
+            if prefix {
+                talk.text("half a word", false);
+            }
+            talk.settle(Outcome::Cancelled, Finish::Aborted, id)
+        }
+    }
+}
+
 fn finished(talk: Talk, finish: Finish, label: FinishLabel, id: u64) -> Settlement {
     let outcome = Outcome::Finished { blocks: talk.blocks.clone(), finish: label };
     talk.settle(outcome, finish, id)
@@ -162,7 +191,11 @@ fn failed(mut talk: Talk, chance: &mut Chance, by: FailedBy, codes: &[&str], id:
     if chance.permille(500) {
         talk.text("half an answer", false);
     }
-    let failure = Failure::new(*chance.pick(codes), "simulated");
+    failed_with(talk, by, *chance.pick(codes), id)
+}
+
+fn failed_with(talk: Talk, by: FailedBy, code: &str, id: u64) -> Settlement {
+    let failure = Failure::new(code, "simulated");
     let finish = Finish::Error { failure: failure.clone() };
     talk.settle(Outcome::Failed { failure, by }, finish, id)
 }

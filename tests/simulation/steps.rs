@@ -268,6 +268,11 @@ impl Life {
         let id = if self.mood == Mood::Script { self.answers } else { self.fresh() };
         self.answers += 1;
         let settlement = outside::answer(&mut self.chance, self.mood, aborted, id);
+        self.settled(token, settlement)
+    }
+
+    /// The model was heard to its end.
+    pub(crate) fn settled(&mut self, token: Token, settlement: turn::Settlement) -> Verdict {
         let truth = outside::truth(&settlement.outcome);
         self.last_truth = Some(truth);
         self.judge.settled_as(settlement.message_id.clone(), truth);
@@ -275,7 +280,11 @@ impl Life {
     }
 
     fn system(&mut self) -> String {
-        if self.chance.permille(20) { "be brief".to_owned() } else { "be careful".to_owned() }
+        if self.mood != Mood::Told && self.chance.permille(20) {
+            "be brief".to_owned()
+        } else {
+            "be careful".to_owned()
+        }
     }
 
     fn decide(
