@@ -149,6 +149,31 @@ mod tests {
         assert_eq!(delay(&odd, &failure, 0, u64::MAX), Some(10_000));
     }
 
+    proptest::proptest! {
+        /// Property 264: whatever the policy, waits stay within the bounds of the formula, and without jitter they never
+        /// become shorter from one retry to the next.
+        #[test]
+        fn waits_stay_within_the_bounds_of_the_formula(
+            (initial_delay_ms, max_delay_ms) in (0_u64..=1 << 40, 0_u64..=1 << 40),
+            jitter_ratio in 0.0_f64..=1.0,
+            scheduled in 0_u32..80,
+            random: u64,
+        ) {
+            let limits =
+                RetryLimits { max_retries: 100, initial_delay_ms, max_delay_ms, jitter_ratio, ..RetryLimits::default() };
+            let failure = failure(code::SERVER, None);
+            let calm = RetryLimits { jitter_ratio: 0.0, ..limits.clone() };
+            let exact = |scheduled| delay(&calm, &failure, scheduled, random).unwrap();
+            let doubled = u128::from(initial_delay_ms) << scheduled;
+            assert_eq!(u128::from(exact(scheduled)), doubled.min(u128::from(max_delay_ms)));
+            assert!(exact(scheduled) <= exact(scheduled + 1));
+            let (base, got) = (exact(scheduled) as f64, delay(&limits, &failure, scheduled, random).unwrap());
+            assert!(got <= max_delay_ms);
+            // Rounded to whole milliseconds.
+            assert!((base * (1.0 - jitter_ratio) - 0.5..=base * (1.0 + jitter_ratio) + 0.5).contains(&(got as f64)));
+        }
+    }
+
     /// L-43, scenarios 141 and 142.
     #[test]
     fn the_providers_wait_is_used_exactly_or_not_at_all() {
