@@ -15,9 +15,28 @@ pub(super) enum Wanted {
     Turn,
 }
 
+/// One thing that is printed.
+enum Printed<'a> {
+    /// Text on stdout as it is.
+    Text(&'a str),
+    /// A line on stdout.
+    Line(&'a str),
+    /// A line on stderr.
+    Note(&'a str),
+}
+
+fn print(printed: Printed<'_>) {
+    match printed {
+        Printed::Text(text) => out::text(text),
+        Printed::Line(line) => out::line(line),
+        Printed::Note(note) => out::note(note),
+    }
+}
+
 /// What was shown so far.
 pub(super) struct View {
     json: bool,
+    print: Box<dyn FnMut(Printed<'_>) + Send>,
     next: u64,
     items: BTreeSet<String>,
     turns: BTreeSet<u64>,
@@ -28,6 +47,10 @@ pub(super) struct View {
     broken: bool,
     /// Whether the last character on stdout ended a line.
     line_ended: bool,
+    /// The attempt whose text stands on stdout last.
+    current: AttemptKey,
+    /// What happened before the text that is being shown, and was told behind it.
+    late: Vec<String>,
 }
 
 fn key(data: &Value) -> AttemptKey {
@@ -37,8 +60,13 @@ fn key(data: &Value) -> AttemptKey {
 
 impl View {
     pub(super) fn new(json: bool) -> Self {
+        Self::printing(json, Box::new(print))
+    }
+
+    fn printing(json: bool, print: Box<dyn FnMut(Printed<'_>) + Send>) -> Self {
         Self {
             json,
+            print,
             next: 0,
             items: BTreeSet::new(),
             turns: BTreeSet::new(),
@@ -46,6 +74,8 @@ impl View {
             shown: BTreeMap::new(),
             broken: false,
             line_ended: true,
+            current: AttemptKey::default(),
+            late: Vec::new(),
         }
     }
 
@@ -86,21 +116,39 @@ impl View {
     fn text(&mut self, key: AttemptKey, text: &str) {
         self.shown.entry(key).or_default().push_str(text);
         if !self.json && !text.is_empty() {
-            out::text(text);
+            if key != self.current {
+                self.end_line();
+            }
+            (self.print)(Printed::Text(text));
             self.line_ended = text.ends_with('\n');
+            self.current = key;
         }
     }
 
     fn end_line(&mut self) {
         if !self.line_ended {
-            out::text("\n");
+            (self.print)(Printed::Text("\n"));
             self.line_ended = true;
+        }
+        for note in std::mem::take(&mut self.late) {
+            (self.print)(Printed::Note(&note));
         }
     }
 
     fn note(&mut self, text: &str) {
         self.end_line();
-        out::note(text);
+        (self.print)(Printed::Note(text));
+    }
+
+    /// A note on what happened in this attempt. Frames overtake events: text of a later attempt that is being shown is
+    /// not cut by it.
+    fn note_at(&mut self, key: AttemptKey, text: String) {
+        if self.overtaken(key) { self.late.push(text) } else { self.note(&text) }
+    }
+
+    /// Whether an unfinished line belongs to a later attempt.
+    fn overtaken(&self, key: AttemptKey) -> bool {
+        !self.line_ended && key < self.current
     }
 
     pub(super) fn end(&mut self) {
@@ -151,7 +199,7 @@ impl View {
         }
         self.next = seq + 1;
         if self.json {
-            out::line(&event.to_string());
+            (self.print)(Printed::Line(&event.to_string()));
         }
         let data = &event["data"];
         let kind = event["type"].as_str().unwrap_or_default();
@@ -165,20 +213,25 @@ impl View {
             return;
         }
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        // Tools run behind the last attempt of their step.
+        let behind = match key(data) {
+            (turn, step, 0) => (turn, step, u64::MAX),
+            attempt => attempt,
+        };
         match kind {
             "assistant/message" => self.settled(data),
-            "tool/call" => self.note(&format!("tool {} {}", text(&data["name"]), text(&data["arguments"]))),
+            "tool/call" => self.note_at(behind, format!("tool {} {}", text(&data["name"]), text(&data["arguments"]))),
             "tool/result" => {
                 let how = match data["error"]["code"].as_str() {
                     Some(code) => format!("failed with {code}"),
                     None if data["message"]["is_error"] == true => "failed".to_owned(),
                     None => "done".to_owned(),
                 };
-                self.note(&format!("tool call {} {how}", text(&data["message"]["call_id"])));
+                self.note_at(behind, format!("tool call {} {how}", text(&data["message"]["call_id"])));
             }
             "retry/scheduled" => {
                 let code = text(&data["failure"]["code"]);
-                self.note(&format!("{code}: trying again in {} ms", data["delay_ms"]));
+                self.note_at(behind, format!("{code}: trying again in {} ms", data["delay_ms"]));
             }
             _ => {}
         }
@@ -191,6 +244,7 @@ impl View {
         let key = key(data);
         let shown = self.shown.get(&key).cloned().unwrap_or_default();
         match whole.strip_prefix(&shown) {
+            Some("") if self.overtaken(key) => return,
             Some(rest) => self.text(key, rest),
             None => {
                 self.end_line();
@@ -198,5 +252,69 @@ impl View {
             }
         }
         self.end_line();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// A view whose output can be looked at: notes stand in brackets.
+    fn view() -> (View, Arc<Mutex<String>>) {
+        let paper = Arc::new(Mutex::new(String::new()));
+        let sheet = Arc::clone(&paper);
+        let print = move |printed: Printed<'_>| {
+            let mut sheet = sheet.lock().unwrap_or_else(PoisonError::into_inner);
+            match printed {
+                Printed::Text(text) => sheet.push_str(text),
+                Printed::Line(line) => sheet.push_str(&format!("{line}\n")),
+                Printed::Note(note) => sheet.push_str(&format!("[{note}]")),
+            }
+        };
+        let mut view = View::printing(false, Box::new(print));
+        view.turn(1);
+        (view, paper)
+    }
+
+    fn chunk(step: u64, text: &str) -> Value {
+        let chunk = json!({"type": "text_delta", "text": text});
+        json!({"kind": "chunk", "turn": 1, "step": step, "attempt": 1, "chunk": chunk})
+    }
+
+    fn said(seq: u64, step: u64, text: &str) -> Value {
+        let message = json!({"content": [{"type": "text", "text": text}]});
+        let data = json!({"turn": 1, "step": step, "attempt": 1, "message": message});
+        json!({"seq": seq, "type": "assistant/message", "data": data})
+    }
+
+    fn result(seq: u64) -> Value {
+        let data = json!({"turn": 1, "step": 1, "message": {"call_id": "c"}});
+        json!({"seq": seq, "type": "tool/result", "data": data})
+    }
+
+    /// SURFACE 3: the answer on stdout is whole, also when its frames overtake the events before them.
+    #[test]
+    fn events_that_come_late_do_not_cut_the_text() {
+        let (mut view, paper) = view();
+        view.frame(&chunk(1, "Let me look."));
+        view.frame(&chunk(2, "It i"));
+        view.event(&said(1, 1, "Let me look."));
+        view.event(&result(2));
+        view.frame(&chunk(2, "s noon."));
+        view.event(&said(3, 2, "It is noon."));
+        assert_eq!(*paper.lock().unwrap(), "Let me look.\nIt is noon.\n[tool call c done]");
+    }
+
+    /// In order, each note stands where it belongs; what frames left out is filled in.
+    #[test]
+    fn events_in_time_stand_in_their_places() {
+        let (mut view, paper) = view();
+        view.frame(&chunk(1, "Let me"));
+        view.event(&said(1, 1, "Let me look."));
+        view.event(&result(2));
+        view.event(&said(3, 2, "It is noon."));
+        assert_eq!(*paper.lock().unwrap(), "Let me look.\n[tool call c done]It is noon.\n");
     }
 }
