@@ -191,7 +191,8 @@ fn failed(mut talk: Talk, chance: &mut Chance, by: FailedBy, codes: &[&str], id:
     if chance.permille(500) {
         talk.text("half an answer", false);
     }
-    failed_with(talk, by, *chance.pick(codes), id)
+    let code = *chance.pick(codes);
+    failed_with(talk, by, code, id)
 }
 
 fn failed_with(talk: Talk, by: FailedBy, code: &str, id: u64) -> Settlement {

@@ -5,6 +5,7 @@
 //! last acknowledged frame is kept beside both, so that a loss is loud.
 
 mod disk;
+mod doubt;
 mod engine;
 mod frame;
 mod home;

@@ -6,6 +6,7 @@
 
 use super::{
     disk::Disk,
+    doubt,
     engine::{Found, Left},
     frame::{self, Change, Frame},
     home::failed,
@@ -61,6 +62,10 @@ pub(super) fn open(disk: &Disk, dir: &Path, store: &[u8; 16], acked: u64, left: 
     for dir in [&segments_dir, &index_dir] {
         disk.make_private_dir(dir).map_err(|e| failed("making", dir, &e))?;
     }
+    // A name that a dead process gave may not be durable yet.
+    disk.sync_dir(&segments_dir).map_err(|e| failed("syncing", &segments_dir, &e))?;
+    let doubted = doubt::stands(disk, &segments_dir).map_err(|e| failed("reading", &segments_dir, &e))?;
+    let left = if doubted { Left::Failed } else { left };
     let mut found = Found::default();
     let mut segments = segment::list(disk, &segments_dir, store, &mut found.reports)?;
     if segments.is_empty() {
@@ -93,6 +98,9 @@ pub(super) fn open(disk: &Disk, dir: &Path, store: &[u8; 16], acked: u64, left: 
     };
     found.last = end.lsn - 1;
     cut(disk, &segments_dir, &mut segments, end)?;
+    if doubted {
+        doubt::clear(disk, &segments_dir).map_err(|e| failed("writing", &segments_dir, &e))?;
+    }
     let segments: BTreeMap<u64, Arc<Segment>> =
         segments.into_iter().map(|segment| (segment.number, Arc::new(segment))).collect();
     let Some(active) = segments.get(&end.segment).cloned() else {
@@ -399,7 +407,7 @@ fn write_again(disk: &Disk, path: &Path) -> Result<()> {
         let mut at = 0;
         loop {
             let n = match file.read_at(&mut block, at) {
-                Ok(0) => return file.sync_data(),
+                Ok(0) => break,
                 Ok(n) => n,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 Err(e) => return Err(e),
@@ -407,6 +415,7 @@ fn write_again(disk: &Disk, path: &Path) -> Result<()> {
             file.write_all_at(&block[..n], at)?;
             at += n as u64;
         }
+        file.sync_data().inspect_err(|_| doubt::raise(disk, path))
     };
     write().map_err(|e| failed("writing again", path, &e))
 }

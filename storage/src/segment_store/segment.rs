@@ -7,7 +7,7 @@
 
 use super::{
     disk::{Disk, File},
-    frame,
+    doubt, frame,
     home::failed,
 };
 use crate::{
@@ -87,8 +87,12 @@ impl Segment {
         self.file.write_all_at(bytes, at).map_err(|e| failed("writing", &self.path, &e))
     }
 
+    /// Makes durable what was written before. A failure stays known to whoever opens the log next.
     pub(super) fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|e| failed("syncing", &self.path, &e))
+        self.file.sync_data().map_err(|e| {
+            doubt::raise(&self.disk, &self.path);
+            failed("syncing", &self.path, &e)
+        })
     }
 
     /// The bytes at a place; `None` when the segment was freed meanwhile.
@@ -165,7 +169,7 @@ pub(super) fn make_spare(disk: &Disk, dir: &Path, len: u64) -> Result<()> {
             let n = zeroes.len().min((len - at) as usize);
             file.write_all_at(&zeroes[..n], at)?;
             at += n as u64;
-            if at.is_multiple_of(ZERO_STEP_BYTES) {
+            if at < len && at.is_multiple_of(ZERO_STEP_BYTES) {
                 file.sync_data()?;
             }
         }

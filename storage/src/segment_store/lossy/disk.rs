@@ -9,7 +9,7 @@ use super::{
 };
 use crate::store::{Error, Result};
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -86,6 +86,8 @@ pub(super) struct State {
     pub(super) names: Names,
     durable: Names,
     changes: Vec<Change>,
+    /// Directories, which are durable at once.
+    dirs: BTreeSet<PathBuf>,
     pub(super) trees: BTreeMap<u64, Kept>,
     next: u64,
     /// Operations that change something.
@@ -116,10 +118,6 @@ fn gone() -> io::Error {
 
 fn missing() -> io::Error {
     io::ErrorKind::NotFound.into()
-}
-
-fn is_segment(path: &Path) -> bool {
-    path.extension().is_some_and(|ext| ext == "seg")
 }
 
 impl State {
@@ -180,7 +178,6 @@ impl State {
         for tree in self.trees.values_mut() {
             tree.lose(&mut self.chance);
         }
-        plants::after_loss(self);
     }
 }
 
@@ -195,6 +192,7 @@ impl Handle {
             names: Names::new(),
             durable: Names::new(),
             changes: Vec::new(),
+            dirs: BTreeSet::new(),
             trees: BTreeMap::new(),
             next: 0,
             ops: 0,
@@ -302,7 +300,17 @@ impl Handle {
     }
 
     pub(in super::super) fn list(&self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        self.run(Op::Look, |state| Ok(state.names.keys().filter(|path| path.parent() == Some(dir)).cloned().collect()))
+        self.run(Op::Look, |state| match state.dirs.contains(dir) {
+            true => Ok(state.names.keys().filter(|path| path.parent() == Some(dir)).cloned().collect()),
+            false => Err(missing()),
+        })
+    }
+
+    pub(in super::super) fn make_dir(&self, dir: &Path) -> io::Result<()> {
+        self.run(Op::Name, |state| {
+            state.dirs.insert(dir.to_owned());
+            Ok(())
+        })
     }
 
     pub(in super::super) fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -430,9 +438,4 @@ impl File {
     pub(in super::super) fn len(&self) -> io::Result<u64> {
         self.disk.run(Op::Look, |state| Ok(state.files.get(&self.inode).map_or(0, |file| file.now.len() as u64)))
     }
-}
-
-pub(super) fn segments(state: &State) -> Vec<(PathBuf, u64)> {
-    let named = state.names.iter().filter(|(path, _)| is_segment(path));
-    named.map(|(path, inode)| (path.clone(), *inode)).collect()
 }

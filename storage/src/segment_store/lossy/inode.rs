@@ -88,13 +88,4 @@ impl Inode {
         self.longer = false;
         self.now.clone_from(&self.durable);
     }
-
-    /// Flips a bit of the medium, also of what is cached.
-    pub(super) fn flip(&mut self, at: usize, bit: u8) {
-        for content in [&mut self.now, &mut self.durable] {
-            if let Some(byte) = content.get_mut(at) {
-                *byte ^= 1 << (bit % 8);
-            }
-        }
-    }
 }

@@ -20,12 +20,8 @@ pub(super) enum Plant {
     IndexBeforeLog,
     /// Segments are given back before the index that says so is durable.
     IndexUnsynced,
-    /// What the index covers is not durable before old segments go.
-    CoverUnsynced,
     /// A sync that failed is asked again and believed.
     RetryFailedSync,
-    /// A torn frame passes for a whole one.
-    TornAccepted,
     /// What stands behind the end of the log stays there.
     NoCut,
     /// What opening read is believed before it is synced.
@@ -34,25 +30,20 @@ pub(super) enum Plant {
     NoRewrite,
     /// The mark is written before the sync that it speaks of.
     MarkBeforeSync,
-    /// Removed keys stay in the index.
-    RemovalLost,
 }
 
 impl Plant {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 10] = [
         Self::AckBeforeSync,
         Self::NoDirSync,
         Self::RollUnsynced,
         Self::IndexBeforeLog,
         Self::IndexUnsynced,
-        Self::CoverUnsynced,
         Self::RetryFailedSync,
-        Self::TornAccepted,
         Self::NoCut,
         Self::NoSyncAtOpening,
         Self::NoRewrite,
         Self::MarkBeforeSync,
-        Self::RemovalLost,
     ];
 }
 
@@ -72,11 +63,7 @@ pub(super) fn forgets_sync(state: &State, path: &Path) -> bool {
 }
 
 pub(super) fn forgets_dir(state: &State, dir: &Path) -> bool {
-    match state.plant {
-        Plant::NoDirSync => dir.ends_with("segments"),
-        Plant::CoverUnsynced => dir.ends_with("index"),
-        _ => false,
-    }
+    state.plant == Plant::NoDirSync && dir.ends_with("segments")
 }
 
 pub(super) fn forgets_write(state: &State, path: &Path, inode: u64, bytes: &[u8], at: usize) -> bool {
@@ -102,6 +89,3 @@ pub(super) fn change_write(state: &State, path: &Path, bytes: &mut [u8]) {
         bytes[24..].copy_from_slice(&crc.to_le_bytes());
     }
 }
-
-/// What a power loss leaves, as a store would see it that forgot to look.
-pub(super) fn after_loss(_state: &mut State) {}

@@ -32,10 +32,6 @@ impl Kept {
         self.dirty.clear();
     }
 
-    pub(super) fn write_again(&mut self) {
-        self.sync();
-    }
-
     pub(super) fn lose(&mut self, chance: &mut Chance) {
         let mood = chance.below(4);
         for (key, place) in std::mem::take(&mut self.dirty) {
@@ -52,12 +48,6 @@ impl Kept {
             }
         }
         self.now.clone_from(&self.durable);
-    }
-
-    /// Forgets a key without a word, as sled has done.
-    pub(super) fn forget(&mut self, key: &[u8]) {
-        self.now.remove(key);
-        self.durable.remove(key);
     }
 
     pub(super) fn sum(&self) -> u32 {
